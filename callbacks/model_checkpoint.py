@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +63,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self.filepath = address or str(local_path(self.filepath, "filepath"))
         self._place = OnDisk(self.filepath) if address is None else InStore(address)
         self._failures = FailureSeries("checkpoints")
-        # Of what is written, which in a store may be later; and whether anything could not be written since.
+        # Of what is written, and of what is on its way to a store; and whether anything could not be written since.
         self._best_written: float | None = None
+        self._on_their_way: list[float | None] = []
         self._has_failed = False
 
     def set_model(self, model: keras.Model) -> None:
@@ -77,7 +80,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             failure = tfdist.broadcast_object(self._check_folder(), 0, name="folder of the checkpoints")
             if failure:
                 raise errors.TfdistError(failure)
-        self._best_written, self._has_failed = self.best, False
+        if self._has_failed:  # at the end of the fit before
+            self.best, self._has_failed = self._best_written, False
+        self._best_written = self.best
         self._failures.begin()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -111,16 +116,15 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     def _save_on_rank_zero(self, epoch: int, batch: int | None, logs: dict[str, Any]) -> str | None:
         """Saves if it is due; returns an error that stops training, to be shared with the other ranks."""
         if self._has_failed:
-            self.best, self._has_failed = self._best_written, False
+            self._has_failed = False
+            self.best = self._best_of([self._best_written, *self._on_their_way])
         path, best = self.filepath, self.best
         try:
             if self.save_best_only and self.monitor_op is None:
                 self._set_monitor_op()  # Keras does it at the end of an epoch, which is too late for `save_freq=1`
             path = self._get_file_path(epoch, batch, logs)
             if self._should_save_model(epoch, batch, logs, path):
-                best_of_it = self.best
-                with self._hook.local():
-                    self._place.write(path, self._write, lambda failure: self._written(path, best_of_it, failure))
+                self._put(path, self.best)
         except Exception as error:  # noqa: BLE001  (the other ranks wait to hear of it, whatever it is)
             if disk_error(error) is None:
                 return self._could_not(path, error)
@@ -128,14 +132,28 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
             self._failed(path, error)
         return None
 
+    def _put(self, path: str, best: float | None) -> None:
+        self._on_their_way.append(best)
+        try:
+            with self._hook.local():
+                self._place.write(path, self._write, lambda failure: self._written(path, best, failure))
+        except BaseException:
+            self._on_their_way.remove(best)
+            raise
+
     def _written(self, path: str, best: float | None, failure: BaseException | None) -> None:
         """Called on rank 0, perhaps in a thread."""
+        self._on_their_way.remove(best)
         if failure is None:
             self._best_written = best
             self._failures.succeeded(f"checkpoint {path}")
         else:
             self._has_failed = True
             self._failed(path, failure)
+
+    def _best_of(self, values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return None if not known else functools.reduce(lambda a, b: b if self.monitor_op(b, a) else a, known)
 
     def _failed(self, path: str, error: BaseException) -> None:
         self._failures.failed(f"checkpoint {path}", error, path.rpartition("/")[0] or ".", self._size_bytes())

@@ -77,4 +77,4 @@ def _matches(name: str, suffix: str) -> list[str]:
         return [name]
     if path.is_dir():
         return sorted(str(file) for file in path.iterdir() if file.name.endswith(suffix) and file.is_file())
-    return sorted(filter(os.path.isfile, glob.glob(name)))
+    return sorted(filter(os.path.isfile, glob.glob(name, recursive=True)))  # `**` is any depth, as in a store

@@ -103,7 +103,7 @@ def _with_draw(seed: int | None) -> Any:
 def _reader(plan: parquet_file.Plan, permutation: np.ndarray[Any, Any], seed: str) -> Any:
     """A function from the positions of row groups in the order, with one more number for the seed, to their rows."""
     specification = parquet_file.specification(plan.columns)
-    counts = np.stack([plan.group_of, plan.rows_of])[:, permutation]
+    counts = np.stack([plan.group_of, plan.rows_of, plan.print_of])[:, permutation]
     file_of = plan.file_of[permutation]
     dtypes = [tf.dtypes.as_dtype(column.dtype) for column in plan.columns]
     shapes = [tf.TensorShape([None, *column.shape]) for column in plan.columns]

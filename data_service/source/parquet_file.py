@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import socket
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ _NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
-# Of objects in stores, by address and size.
-_footers: dict[tuple[str, int], Any] = {}
+# Of objects in stores, by address, size and version.
+_footers: dict[tuple[str, int, str], Any] = {}
 _MOST_FOOTERS = 1024
 
 
@@ -40,12 +41,19 @@ class ColumnPlan:
         dtype: TensorFlow's name of the type.
         shape: Shape of one row.
         fill: Replacement for nulls; None rejects nulls.
+        unit: Of times, such as "timestamp[us]"; else empty.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
     fill: Any = None
+    unit: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What all files must have alike, for messages."""
+        return f"{self.unit or self.dtype} of shape {self.shape}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Plan:
         file_of: For each row group, in the order of files, the index of its file.
         group_of: For each row group, its index in its file.
         rows_of: For each row group, its number of rows.
+        print_of: For each row group, a number that changes with what its file says of the columns in it.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -74,6 +83,7 @@ class Plan:
     file_of: np.ndarray[Any, Any]
     group_of: np.ndarray[Any, Any]
     rows_of: np.ndarray[Any, Any]
+    print_of: np.ndarray[Any, Any]
 
 
 def plan(files: Sequence[str], columns: Sequence[str] | None, fill: Mapping[str, Any]) -> Plan:
@@ -99,21 +109,24 @@ def plan(files: Sequence[str], columns: Sequence[str] | None, fill: Mapping[str,
     planned = _columns(files[0], footers[0], names, fill)
     file_of: list[int] = []
     rows_of: list[int] = []
+    print_of: list[int] = []
     for index, (path, footer) in enumerate(zip(files, footers, strict=True)):
         _check_same(files[0], planned, path, _columns(path, footer, names, fill))
         _check_nulls(path, footer, planned)
         file_of += [index] * footer.num_row_groups
         rows_of += [footer.metadata.row_group(group).num_rows for group in range(footer.num_row_groups)]
+        print_of += [_print(footer.metadata, group, names) for group in range(footer.num_row_groups)]
     groups = [group for footer in footers for group in range(footer.num_row_groups)]
     full = np.flatnonzero(np.array(rows_of))
     if not full.size:
         raise ConfigError(f"from_parquet: there are no rows in {_some(files)}.")
-    return Plan(planned, tuple(files), np.array(file_of)[full], np.array(groups)[full], np.array(rows_of)[full])
+    lists = (file_of, groups, rows_of, print_of)
+    return Plan(planned, tuple(files), *(np.array(each, np.int64)[full] for each in lists))
 
 
 def specification(columns: Sequence[ColumnPlan]) -> str:
     """The columns as text, for `read`."""
-    return json.dumps([[column.name, column.dtype, column.shape, column.fill] for column in columns])
+    return json.dumps([[each.name, each.dtype, each.shape, each.fill, each.unit] for each in columns])
 
 
 def read(parts: Sequence[bytes]) -> list[Column]:
@@ -121,7 +134,7 @@ def read(parts: Sequence[bytes]) -> list[Column]:
 
     Args:
         parts: The specification; a seed: numbers, "any" or ""; then for each row group its position in the whole order,
-            its index in its file, its number of rows and its file.
+            its index in its file, its number of rows, its print and its file.
 
     Raises:
         ConfigError: If the files have changed since the plan was made.
@@ -129,20 +142,23 @@ def read(parts: Sequence[bytes]) -> list[Column]:
     """
     arrow = _arrow()
     columns, seed = _parsed(parts[0]), parts[1].decode()
-    windows = list(zip(*(parts[start::4] for start in range(2, 6)), strict=True))
-    tables = [_read_group(columns, int(group), int(rows), path.decode()) for _, group, rows, path in windows]
+    windows = list(zip(*(parts[start::5] for start in range(2, 7)), strict=True))
+    tables = [
+        _read_group(columns, int(group), int(rows), int(print_), path.decode())
+        for _, group, rows, print_, path in windows
+    ]
     table = arrow.concat_tables(tables)
     if seed:
         places = [int(place) for place, *_ in windows]
         numbers = None if seed == "any" else [*map(int, seed.split()), *places]
         table = table.take(arrow.array(np.random.default_rng(numbers).permutation(table.num_rows)))
-    where = f"{windows[0][3].decode()}, row group {windows[0][1].decode()}"
+    where = f"{windows[0][-1].decode()}, row group {windows[0][1].decode()}"
     return [_column(column, table.column(column.name), where) for column in columns]
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(text: bytes) -> tuple[ColumnPlan, ...]:
-    return tuple(ColumnPlan(name, dtype, tuple(shape), fill) for name, dtype, shape, fill in json.loads(text))
+    return tuple(ColumnPlan(name, dtype, tuple(shape), *more) for name, dtype, shape, *more in json.loads(text))
 
 
 def _arrow() -> ModuleType:
@@ -176,13 +192,13 @@ def _open_in_store(arrow: ModuleType, address: str) -> Any:
     """Reads the footer once in a process, and then only the columns that are asked for, with few requests."""
     file = StoreFile(address)
     try:
-        known = _footers.get((address, file.size))
+        known = _footers.get((address, file.size, file.version)) if file.version else None
         opened = arrow.parquet.ParquetFile(file, metadata=known, pre_buffer=True)
     except arrow.ArrowInvalid as error:
         raise ConfigError(f"{address} is not a readable Parquet file: {error}") from error
     if len(_footers) >= _MOST_FOOTERS:
         _footers.clear()
-    _footers[address, file.size] = opened.metadata
+    _footers[address, file.size, file.version] = opened.metadata
     return opened
 
 
@@ -221,7 +237,15 @@ def _column_plan(path: str, field: Any, fill: Any) -> ColumnPlan:
         )
     if fill is not None and shape:
         raise ConfigError(f"from_parquet: fill only applies to columns of single values; {field.name!r} holds lists.")
-    return ColumnPlan(field.name, dtype, tuple(shape), _fill(field.name, dtype, fill))
+    return ColumnPlan(field.name, dtype, tuple(shape), _fill(field.name, dtype, fill), _unit(kind))
+
+
+def _unit(kind: Any) -> str:
+    """The type of times, but for their zone, in which all are written as those of UTC."""
+    types = _arrow().types
+    if not types.is_temporal(kind):
+        return ""
+    return f"timestamp[{kind.unit}]" if types.is_timestamp(kind) else str(kind)
 
 
 def _dtype(kind: Any) -> str | None:
@@ -255,10 +279,10 @@ def _holds(dtype: str, number: Any) -> bool:
 
 def _check_same(first: str, expected: tuple[ColumnPlan, ...], path: str, found: tuple[ColumnPlan, ...]) -> None:
     for one, other in zip(expected, found, strict=True):
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
+        if one.kind != other.kind:
             raise ConfigError(
-                f"from_parquet: column {one.name!r} is {one.dtype} of shape {one.shape} in {first}, but {other.dtype} "
-                f"of shape {other.shape} in {path}. All files must have the same columns."
+                f"from_parquet: column {one.name!r} is {one.kind} in {first}, but {other.kind} in {path}. All files "
+                "must have the same columns."
             )
 
 
@@ -281,7 +305,21 @@ def _nulls(name: str, count: int, where: str) -> ConfigError:
     )
 
 
-def _read_group(columns: Sequence[ColumnPlan], group: int, rows: int, path: str) -> Any:
+def _print(metadata: Any, group: int, names: Sequence[str]) -> int:
+    """Of where the columns are in the file, and of their least and greatest values."""
+    found = metadata.row_group(group)
+    columns = [found.column(number) for number in range(found.num_columns)]
+    chosen = [each for each in columns if each.path_in_schema.partition(".")[0] in names]
+    said = [(each.path_in_schema, each.data_page_offset, each.total_compressed_size, _range(each)) for each in chosen]
+    return zlib.crc32(repr(said).encode())
+
+
+def _range(column: Any) -> Any:
+    statistics = column.statistics
+    return None if statistics is None or not statistics.has_min_max else (statistics.min_raw, statistics.max_raw)
+
+
+def _read_group(columns: Sequence[ColumnPlan], group: int, rows: int, print_: int, path: str) -> Any:
     with _open(path) as file:
         found = file.metadata.row_group(group).num_rows if group < file.num_row_groups else 0
         if found != rows:
@@ -289,13 +327,41 @@ def _read_group(columns: Sequence[ColumnPlan], group: int, rows: int, path: str)
                 f"{path} has changed: row group {group} had {rows} rows when the dataset was made and now has "
                 f"{found} on {socket.gethostname()}. Make the dataset again."
             )
-        return file.read_row_group(group, columns=[column.name for column in columns])
+        if _print(file.metadata, group, [column.name for column in columns]) != print_:
+            raise ConfigError(
+                f"{path} has changed: row group {group} has other contents on {socket.gethostname()} than when the "
+                "dataset was made. Make the dataset again."
+            )
+        table = file.read_row_group(group, columns=[column.name for column in columns])
+    found = {column.name: _as_planned(column, table.column(column.name), path) for column in columns}
+    return _arrow().table(found)
+
+
+def _as_planned(plan_: ColumnPlan, values: Any, path: str) -> Any:
+    """The values in a type that all files have alike: text in one of the types of text, times as numbers."""
+    arrow = _arrow()
+    found = _column_plan(path, arrow.field(plan_.name, values.type), None)
+    if found.kind != plan_.kind:
+        raise ConfigError(
+            f"{path} has changed: column {plan_.name!r} was {plan_.kind} when the dataset was made and is now "
+            f"{found.kind} on {socket.gethostname()}. Make the dataset again."
+        )
+    if arrow.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    leaf = values.type
+    while arrow.types.is_fixed_size_list(leaf):
+        leaf = leaf.value_type
+    if plan_.unit:
+        leaf = getattr(arrow, plan_.dtype)()
+    elif plan_.dtype == "string" and not plan_.shape:
+        leaf = arrow.large_binary()
+    for size in reversed(plan_.shape):
+        leaf = arrow.list_(leaf, size)
+    return values if values.type.equals(leaf) else values.cast(leaf)
 
 
 def _column(plan_: ColumnPlan, values: Any, where: str) -> Column:
     arrow = _arrow()
-    if arrow.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
     if plan_.fill is not None:
         values = values.fill_null(arrow.scalar(plan_.fill).cast(values.type))
     array = values.combine_chunks()
@@ -309,8 +375,6 @@ def _column(plan_: ColumnPlan, values: Any, where: str) -> Column:
     shape = (rows, *plan_.shape)
     if plan_.dtype == "string":
         return _strings(arrow, array, shape)
-    if arrow.types.is_temporal(array.type):
-        array = array.cast(getattr(arrow, plan_.dtype)())
     return column_of(array.to_numpy(zero_copy_only=False).astype(plan_.dtype, copy=False).reshape(shape))
 
 

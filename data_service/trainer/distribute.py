@@ -30,6 +30,8 @@ _PROTOCOL = "grpc"
 _COMPRESSIONS = ("AUTO", "SNAPPY", None)
 # Sharding by file looks for the source of the files from the end of the graph, and knows TensorFlow's own ops only.
 _NOT_SERVED = frozenset({"file", "file_or_data"})
+# What `tfdist.shard` puts on the dataset it returns.
+_SHARD_MARK = "_tfdist_remainder"
 # How the id of a dataset begins that "dynamic" may not read; the sharding that it was registered for follows.
 _NOT_DYNAMIC = "registered-for-"
 
@@ -112,6 +114,7 @@ def distribute(  # noqa: PLR0913 -- settings, all by keyword
         expected=expected,
     )
     prepared = _prepare(dataset, reading.sharding, compression, element_id)
+    _check_whole(dataset, reading.sharding, job_name)
     found = _meet(service)
     _check_workers(found, reading)
     _warn_of_read_passes(found, reading)
@@ -160,6 +163,7 @@ def register(
     ```
     """
     prepared = _prepare(dataset, Reading(sharding).sharding, compression, element_id)
+    _check_whole(dataset, sharding)
     address = ServiceAddress.parse(_meet(service).service)
     with _handing_over(address):
         registered = tf.data.experimental.service.register_dataset(
@@ -300,6 +304,21 @@ def _prepare(dataset: Any, sharding: str, compression: str | None, element_id: C
         dataset = watch.add_ids(dataset, element_id)
     watch.check_size(dataset.element_spec)
     return dataset if sharding in _NOT_SERVED else watch.serve(dataset)
+
+
+def _check_whole(dataset: Any, sharding: str, job_name: str | None = None) -> None:
+    """Raises ConfigError for a part of the data that the workers, or the trainers of a job, would divide again."""
+    if (sharding != "off" or job_name is not None) and _is_part(dataset):
+        raise ConfigError(
+            "the dataset comes from tfdist.shard, so each rank has another one: the workers would divide it anew, and "
+            "of trainers with one job_name all would read the part of the first. Pass the whole data to distribute, "
+            f"with the same job_name on all ranks, and shard what it returns. Received sharding={sharding!r} and "
+            f"job_name={job_name!r}."
+        )
+
+
+def _is_part(dataset: Any) -> bool:
+    return hasattr(dataset, _SHARD_MARK) or any(map(_is_part, dataset._inputs()))
 
 
 def _id_for(dataset: Any, sharding: str) -> str | None:

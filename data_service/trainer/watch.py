@@ -6,6 +6,7 @@ Contacts no server.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,8 @@ _MARK = "_tfdist_watch"
 # An element travels in one message of protobuf, which holds less than 2 GiB; a worker that makes a larger one aborts.
 LARGEST_ELEMENT_BYTES = 2_000_000_000
 
-_numbers = itertools.count(1)
+# By what is watched, so that the names of what ranks share are the same on all of them.
+_numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 _watches: list[Watch] = []
 
 
@@ -130,7 +132,7 @@ def watch(dataset: Any, watched: Watch, wait_seconds: float = 0) -> Any:
 
 def new_name(origin: str) -> str:
     """A unique name for a watch of this process."""
-    return f"{origin}#{next(_numbers)}"
+    return f"{origin}#{next(_numbers[origin])}"
 
 
 def watches() -> tuple[Watch, ...]:
@@ -159,6 +161,7 @@ def _components(spec: Any) -> list[Any]:
 
 def _restore(variant: Any, element_spec: Any, dataset: Any) -> Any:
     result = tf.data.experimental.from_variant(variant, element_spec)
-    # What the functions of the dataset have captured, such as a lookup table, lives as long as its Python object.
-    result._tfdist_input = dataset
+    # So that who looks through a pipeline goes on from here, as from a step of TensorFlow's own. What the functions of
+    # the dataset have captured, such as a lookup table, lives as long as its Python object.
+    result._inputs = lambda: [dataset]
     return result

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist import data_service
 from tfdist.errors import ConfigError
 from tfdist.input import mark
 
@@ -201,10 +202,10 @@ def test_files_that_cannot_be_sharded_are_refused_everywhere(world, file_pattern
 
 
 def from_service(shared, endless=False):
-    """A dataset that says of itself that it reads from a data service, with a step behind it."""
+    """A dataset that says of itself that it reads from a data service, with steps behind it."""
     numbers = tf.data.Dataset.range(3)
     numbers._tfdist_watch = types.SimpleNamespace(service="host:1", shared=shared, endless=endless)
-    return numbers.prefetch(1)
+    return data_service.measure_wait(numbers.prefetch(1))
 
 
 @pytest.mark.ranks(2, 3)

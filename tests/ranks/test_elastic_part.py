@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist import data_service
 from tfdist.input import part as part_module
 from tfdist.input import pipeline
 from tfdist.input.part import ElasticPart, order_of, put_in_order
@@ -91,6 +92,7 @@ def test_batch_size_is_seen_through_order_keeping_steps(world, monkeypatch):
     batches = part.map(lambda x: x + 1, num_parallel_calls=2).batch(4).prefetch(1)
     assert pipeline.elastic_part_of(batches.batch(2)) == (made, 8)
     assert pipeline.elastic_part_of(part.padded_batch(3)) == (made, 3)
+    assert pipeline.elastic_part_of(data_service.measure_wait(part.batch(2)).prefetch(1)) == (made, 2)
     for other in (part.shuffle(3), part.repeat(2), part.filter(lambda x: x > 3), batches.unbatch(), part.cache()):
         assert pipeline.elastic_part_of(other) == (None, 0)
     # Where the length is not known, the part stays what it is.

@@ -40,8 +40,8 @@ def seeds(model):
 def test_names_of_what_all_ranks_have_alike(world):
     """Files have them."""
     expected = [f"weight/{index}" for index in range(6)]
-    expected += [f"optimizer/{index}" for index in range(2 + 2 * 4)] + ["optimizer updates"]
-    expected += [f"optimizer 1/{index}" for index in range(2 + 1)] + ["optimizer 1 updates"]
+    expected += [f"optimizer/{index}" for index in range(2 + 2 * 4)] + ["optimizer class", "optimizer updates"]
+    expected += [f"optimizer 1/{index}" for index in range(2 + 1)] + ["optimizer 1 class", "optimizer 1 updates"]
     arrays = model_state.capture(trained())
     assert sorted(arrays) == sorted(expected)
     assert arrays["optimizer 1 updates"].tolist() == [5]
@@ -73,6 +73,20 @@ def test_the_state_of_another_model_is_refused(world):
     arrays = model_state.capture(trained(units=3))
     with pytest.raises(ValueError, match=r"its weight variables have the shapes .*\(3, 3\).*Use the same model"):
         model_state.restore(new_model(), arrays)
+
+
+def test_the_state_of_another_optimizer_is_refused(world):
+    """Its variables have the same shapes, and mean something else."""
+    model, other = new_model(), new_model()
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
+    other.compile(keras.optimizers.Adagrad(0.1), loss="mse")
+    for each in (model, other):
+        each.optimizer.build(each.trainable_variables)
+    arrays = model_state.capture(model)
+    with pytest.raises(ValueError, match=r"optimizer: SGD, whose variables mean something else in Adagrad"):
+        model_state.restore(other, arrays)
+    del arrays["optimizer class"]  # as files of before
+    model_state.restore(other, arrays)
 
 
 def test_what_is_shared(world):

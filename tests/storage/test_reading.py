@@ -195,3 +195,17 @@ def test_an_object_that_is_replaced_in_the_middle(s3, tables):
         s3.put(f"{place}/{number}.parquet", (folder / "other.parquet").read_bytes())
     with pytest.raises(tf.errors.OpError, match=r"has changed|has been replaced|could not read"):
         list(iterator)
+
+
+def test_an_object_that_is_replaced_by_one_of_the_same_size(s3, tmp_path):
+    """Its footer is asked for again, since the store tells that it is another object."""
+    place = s3.folder()
+    for numbers in ([1, 2], [3, 4]):
+        pq.write_table(pa.table({"x": numbers}), tmp_path / "x.parquet", use_dictionary=False, compression="none")
+        size = (tmp_path / "x.parquet").stat().st_size
+        s3.put(f"{place}/x.parquet", (tmp_path / "x.parquet").read_bytes())
+        if numbers == [1, 2]:
+            dataset, before = from_parquet(place, batch_size=1), size
+    assert size == before
+    with pytest.raises(tf.errors.OpError, match="has changed: row group 0 has other contents"):
+        list(dataset)

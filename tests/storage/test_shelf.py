@@ -57,6 +57,21 @@ def test_the_newest_are_kept_by_number(place):
     assert again.newest_first() == []
 
 
+def test_a_listing_that_lags_behind(place, monkeypatch):
+    shelf = open_shelf(place, KIND, "place")
+    shelf.check()
+    shelf.write((1, 0), contents(1), keep=2)
+    if hasattr(shelf, "_store"):
+        sizes = shelf._store.sizes
+        monkeypatch.setattr(
+            shelf._store, "sizes", lambda: {name: size for name, size in sizes().items() if not name.endswith(".json")}
+        )
+    shelf.tidy()
+    monkeypatch.undo()
+    (found,) = shelf.newest_first()
+    assert read(found) == b"".join(contents(1))
+
+
 def test_the_same_numbers_are_written_again(place):
     """A job was killed after this file, or while it was written, and another one comes to the same place."""
     shelf = open_shelf(place, KIND, "place")

@@ -14,13 +14,15 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 
-# What `distribute` of tfdist.data_service puts on the dataset it returns.
+# What `distribute` of tfdist.data_service puts on the dataset it returns; that of `measure_wait` names no service.
 SERVICE_MARK = "_tfdist_watch"
 # What `shard` puts on a part whose deal can change.
 ELASTIC_MARK = "_tfdist_part"
 _BATCHES = {"BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "RebatchDataset"}
 _MAPS = {"MapDataset", "ParallelMapDataset"}
-_SAME_ELEMENTS = {"PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset"}
+# What `measure_wait` of tfdist.data_service returns: a dataset that only counts.
+_MEASURED = "MeasuredDataset"
+_SAME_ELEMENTS = {"PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset", _MEASURED}
 _SOME_ELEMENTS = {"TakeDataset", "SkipDataset", "ShardDataset", "FilterDataset", "TakeWhileDataset"}
 # Below one of these the elements are others: a flat map may open files or call a generator.
 _NEW_ELEMENTS = {
@@ -188,7 +190,7 @@ def by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[Any]
     numbers of the rows in the same order, and a function that returns the rows with the given numbers. Else None.
     """
     node, steps = dataset, list[Any]()
-    while (kind := _kind(node)) in {"ShuffleDataset", "RepeatDataset", *_SAME_ELEMENTS} - {"CacheDataset"}:
+    while (kind := _kind(node)) in {"ShuffleDataset", "RepeatDataset", *_SAME_ELEMENTS} - {"CacheDataset", _MEASURED}:
         if kind in ("ShuffleDataset", "RepeatDataset"):
             steps.insert(0, node)
         node = _inputs(node)[0]
@@ -268,7 +270,7 @@ def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.da
         through_files: Whether to continue from what is read to the names of the files it is read from.
     """
     kind = _kind(dataset)
-    if kind.startswith("DataService") or hasattr(dataset, SERVICE_MARK):
+    if kind.startswith("DataService") or _is_served(dataset):
         return []  # what is read from it is lost to training
     if kind in _NEW_ELEMENTS and not through_files and not shuffles(dataset):
         return [dataset]
@@ -280,8 +282,7 @@ def origins(dataset: tf.data.Dataset, through_files: bool = False) -> list[tf.da
 
 def service_of(dataset: tf.data.Dataset) -> Any:
     """What `distribute` recorded about the data service that the pipeline reads from; None if it reads from none."""
-    marks = (getattr(node, SERVICE_MARK, None) for node in nodes(dataset))
-    return next((mark for mark in marks if mark is not None and mark.service), None)
+    return next((getattr(node, SERVICE_MARK) for node in nodes(dataset) if _is_served(node)), None)
 
 
 def elastic_part_of(dataset: tf.data.Dataset) -> tuple[Any, int]:
@@ -361,5 +362,11 @@ def _inputs(dataset: tf.data.Dataset) -> list[Any]:
         return []
 
 
+def _is_served(dataset: tf.data.Dataset) -> bool:
+    return bool(getattr(getattr(dataset, SERVICE_MARK, None), "service", ""))
+
+
 def _kind(dataset: tf.data.Dataset) -> str:
+    if hasattr(dataset, SERVICE_MARK) and not _is_served(dataset):
+        return _MEASURED
     return type(dataset).__name__.lstrip("_")

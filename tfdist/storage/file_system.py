@@ -9,12 +9,23 @@ import errno
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tfdist.errors import ConfigError
 
 # Whose addresses begin with the name of a bucket.
 _OF_BUCKETS = ("s3", "s3a", "gs", "gcs")
+
+
+# Under which of these a store tells fsspec what changes when an object is replaced.
+_VERSIONS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "last_modified", "mtime", "created")
+
+
+class About(NamedTuple):
+    """The size of an object in bytes, and what changes when it is replaced; empty where the store does not say."""
+
+    size: int
+    version: str
 
 
 class FileSystem(Protocol):
@@ -26,8 +37,8 @@ class FileSystem(Protocol):
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The contents of an object, or the bytes from `begin` up to `end`."""
 
-    def size(self, name: str) -> int | None:
-        """The size of an object in bytes; None if there is none of this name."""
+    def about(self, name: str) -> About | None:
+        """What the store says of an object; None if there is none of this name."""
 
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, such as `*/data-*.parquet`."""
@@ -105,17 +116,18 @@ class _ByFsspec:
             return bytes(self._system.cat_file(self._path(name), start=begin, end=end))
         except OSError as error:
             # Stores refuse a range that begins at the end, and so any range of an empty object.
-            if error.errno == errno.EINVAL and begin >= (self.size(name) or 0):
+            if error.errno == errno.EINVAL and begin >= (self.about(name) or (0,))[0]:
                 return b""
             raise
 
-    def size(self, name: str) -> int | None:
+    def about(self, name: str) -> About | None:
         self._system.invalidate_cache()
         try:
-            about = self._system.info(self._path(name))
+            found = self._system.info(self._path(name))
         except FileNotFoundError:
             return None
-        return int(about["size"]) if about["type"] == "file" else None
+        version = next((str(found[key]) for key in _VERSIONS if found.get(key)), "")
+        return About(int(found["size"]), version) if found["type"] == "file" else None
 
     def glob(self, pattern: str) -> list[str]:
         self._system.invalidate_cache()
@@ -168,10 +180,12 @@ class _ByTensorFlow:
             file.seek(begin)
             return bytes(file.read(-1 if end is None else end - begin))
 
-    def size(self, name: str) -> int | None:
+    def about(self, name: str) -> About | None:
         path = self._path(name)
-        is_file = self._gfile.exists(path) and not self._gfile.isdir(path)
-        return int(self._gfile.stat(path).length) if is_file else None
+        if not self._gfile.exists(path) or self._gfile.isdir(path):
+            return None
+        found = self._gfile.stat(path)
+        return About(int(found.length), str(found.mtime_nsec))
 
     def glob(self, pattern: str) -> list[str]:
         return [path for path in self._gfile.glob(self._path(pattern)) if not self._gfile.isdir(path)]

@@ -80,10 +80,10 @@ class StoreFile(io.RawIOBase):
         super().__init__()
         folder, self._name = split(address)
         self._store, self._place = Store(folder), 0
-        size = self._store.size(self._name)
-        if size is None:
+        about = self._store.about(self._name)
+        if about is None:
             raise StoreError(f"{address} is not there. Check the name, and make the dataset again if it was replaced")
-        self.size = size
+        self.size, self.version = about
 
     def readable(self) -> bool:
         return True

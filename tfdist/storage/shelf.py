@@ -162,7 +162,9 @@ class InStore:
     def tidy(self) -> None:
         names = self._store.sizes()
         for name in names:
-            if re.fullmatch(self._pattern, name) and name + _MANIFEST not in names:
+            is_whole = name + _MANIFEST in names or not re.fullmatch(self._pattern, name)
+            # A listing may lag behind.
+            if not is_whole and self._store.size(name + _MANIFEST) is None:
                 self._store.remove(name)
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tfdist.errors import StoreError
-from tfdist.storage.file_system import open_folder
+from tfdist.storage.file_system import About, open_folder
 from tfdist.system.backoff import pause_s
 
 # What an operation may take if the one before it has succeeded, and otherwise; how slow large objects may be.
@@ -122,7 +122,12 @@ class Store:
 
     def size(self, name: str) -> int | None:
         """The size of an object in bytes; None if there is none of this name. Raises StoreError."""
-        return self._try(f"look at {name} in", lambda: self._files.size(name), self._deadline(0))
+        found = self.about(name)
+        return None if found is None else found.size
+
+    def about(self, name: str) -> About | None:
+        """What the store says of an object; None if there is none of this name. Raises StoreError."""
+        return self._try(f"look at {name} in", lambda: self._files.about(name), self._deadline(0))
 
     def glob(self, pattern: str) -> list[str]:
         """The addresses of the objects that match a pattern below the folder, sorted. Raises StoreError."""

@@ -150,6 +150,7 @@ def capture(model: keras.Model) -> dict[str, Any]:
         store: dict[str, Any] = {}
         each.save_own_variables(store)
         arrays |= {f"{prefix}/{name}": value for name, value in store.items()}
+        arrays[f"{prefix} class"] = np.frombuffer(_class_of(each).encode(), np.uint8)
         if places is not None:
             arrays[f"{prefix} updates"] = np.array(places, np.int64)
     return arrays
@@ -219,8 +220,21 @@ def _build_optimizers(model: keras.Model, arrays: dict[str, Any]) -> None:
     model_optimizer.build_as(model, layout)
 
 
+def _class_of(optimizer: Any) -> str:
+    """Its name, with that of the optimizer inside."""
+    inner = keras_version.inner_optimizer(optimizer)
+    return ".".join(type(each).__name__ for each in dict.fromkeys((optimizer, inner)))
+
+
 def _refuse_another_model(model: keras.Model, arrays: dict[str, Any]) -> None:
     """Raises ValueError: Keras would restore the variables that fit and silently leave the others unchanged."""
+    for prefix, each, _ in _optimizers(model):
+        saved = bytes(arrays.get(f"{prefix} class", b"")).decode()  # files of before have none
+        if saved and saved != _class_of(each):
+            raise ValueError(
+                f"it is from another model or optimizer: {saved}, whose variables mean something else in "
+                f"{_class_of(each)}. Use the same optimizer, or remove the folder."
+            )
     parts = [("weight", model.weights), *((prefix, each.variables) for prefix, each, _ in _optimizers(model))]
     for part, variables in parts:
         found = {name: tuple(array.shape) for name, array in below(arrays, f"{part}/").items()}

@@ -80,10 +80,10 @@ class Caretaker:
         states = {worker.address: worker.state for worker in found.workers}
         leaving = leaving_after(self._leaving, found.workers)
         if leaving != self._leaving:
-            self._leaving = leaving
             if self._path is not None:
                 text = json.dumps(leaving, sort_keys=True)
                 write_atomically(self._path, lambda path: path.write_text(text, encoding="utf-8"))
+            self._leaving = leaving
         gone = [worker for worker in leaving if states.get(worker) in (DEAD, DRAINED)]
         with DispatcherClient(self._address, _CALL_S) as client:
             for worker in gone:

@@ -34,6 +34,15 @@ def test_files_are_found(folder, files, names):
         assert file_list.find("source", folder / files, ".txt") == [str(folder / name) for name in names]
 
 
+def test_any_depth(folder):
+    """As in a store, where the same pattern is one of fsspec."""
+    (folder / "e" / "f" / "g").mkdir(parents=True)
+    paths = [folder / "a.txt", folder / "b.txt", folder / "e" / "5.txt", folder / "e" / "f" / "g" / "6.txt"]
+    for path in paths:
+        path.touch()
+    assert file_list.find("source", "**/*.txt", ".txt") == list(map(str, paths))
+
+
 @pytest.mark.parametrize(
     ("files", "text"),
     [

@@ -193,6 +193,40 @@ def test_files_must_have_the_same_types(tmp_path):
         from_parquet(path.parent, batch_size=1)
 
 
+def test_times_of_different_units_are_refused(tmp_path):
+    """As numbers they would differ by a factor."""
+    for name, unit in (("a", "us"), ("b", "ms")):
+        written(tmp_path, {"t": pa.array([1, 2], pa.timestamp(unit))}, f"{name}.parquet")
+    with pytest.raises(
+        ConfigError, match=r"column 't' is timestamp\[us\] .*a.parquet, but timestamp\[ms\] .*b.parquet"
+    ):
+        from_parquet(tmp_path, batch_size=1)
+
+
+def test_types_of_one_tensor_are_read_together(tmp_path):
+    """Rows of several files are in one window, whichever way their texts, times and nulls are stored, in any order."""
+    texts = [pa.array(["a", "b"]), pa.array(["c"], pa.large_string()), pa.array(["d"]).dictionary_encode()]
+    times = [pa.array([value], pa.timestamp("ms", zone)) for value, zone in ((3, None), (4, "UTC"))]
+    points = [pa.array([[1.0, 2.0]], pa.list_(pa.field(name, pa.float64()), 2)) for name in ("item", "element")]
+    first = {"s": texts[0], "t": pa.array([1, 2], pa.timestamp("ms")), "p": pa.concat_arrays([points[0]] * 2)}
+    for name, columns in (("a", first), ("b", {"t": times[0], "s": texts[1], "p": points[1]})):
+        written(tmp_path, columns, f"{name}.parquet")
+    schema = pa.schema(
+        [pa.field("p", points[0].type), pa.field("s", texts[2].type), pa.field("t", times[1].type, False)]
+    )
+    pq.write_table(pa.table([points[0], texts[2], times[1]], schema=schema), tmp_path / "c.parquet")
+    rows = next(iter(from_parquet(tmp_path, batch_size=4, shuffle=3, seed=1)))
+    order = rows["t"].numpy().argsort()
+    assert rows["t"].numpy()[order].tolist() == [1, 2, 3, 4] and rows["t"].dtype == tf.int64
+    assert rows["s"].numpy()[order].tolist() == [b"a", b"b", b"c", b"d"]
+    assert rows["p"].numpy().tolist() == [[1.0, 2.0]] * 4
+
+
+def test_a_null_of_a_date_is_filled(tmp_path):
+    path = written(tmp_path, {"day": pa.array([3, None], pa.date32())})
+    assert first(path, fill={"day": -1})["day"].numpy().tolist() == [3, -1]
+
+
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_text("a,b")
@@ -212,6 +246,10 @@ def test_a_file_that_changed_or_went_is_named(tmp_path):
     written(tmp_path, {"a": pa.array([1, 2, 3])})
     with pytest.raises(tf.errors.InvalidArgumentError, match="had 2 rows when the dataset was made and now has 3"):
         list(dataset)
+    for other in (pa.array([1, 3]), pa.array([1.0, 2.0])):  # of the same number of rows
+        written(tmp_path, {"a": other})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"a\.parquet has changed: row group 0 has other"):
+            list(dataset)
     path.unlink()
     with pytest.raises(tf.errors.NotFoundError, match=r"a\.parquet is not a file on"):
         list(dataset)

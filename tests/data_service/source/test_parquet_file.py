@@ -28,7 +28,7 @@ def files(tmp_path):
 def request(plan, places, seed=b""):
     parts = [parquet_file.specification(plan.columns).encode(), seed]
     for place in places:
-        numbers = (place, plan.group_of[place], plan.rows_of[place])
+        numbers = (place, plan.group_of[place], plan.rows_of[place], plan.print_of[place])
         parts += [*(str(number).encode() for number in numbers), plan.files[plan.file_of[place]].encode()]
     return parts
 

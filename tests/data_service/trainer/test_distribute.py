@@ -10,6 +10,8 @@ from tfdist import data_service
 from tfdist.data_service.inspection import passes
 from tfdist.data_service.server import port
 from tfdist.errors import ConfigError
+from tfdist.input import mark
+from tfdist.input.shard import shard_elements
 from tfdist.native import library
 
 ELEMENTS = 60
@@ -25,6 +27,12 @@ def count(workers, sharding, job_name=None):
         for server in servers:
             server.stop()
     return counts
+
+
+def part_of_rank():
+    """Of data of unknown length, in which `shard` leaves no step by position that is refused anyway."""
+    whole = tf.data.Dataset.range(9).filter(lambda number: True)
+    return mark.put(shard_elements(whole, 0, 2), "drop")
 
 
 @pytest.mark.parametrize("job_name", [None, "job"])
@@ -44,6 +52,9 @@ def test_dynamic_delivers_each_element_once(job_name):
         (lambda: data_service.from_id("1000", "h"), "HOST:PORT"),
         (lambda: data_service.distribute(tf.data.Dataset.range(1).cache(), "h:1"), "a cache in memory"),
         (lambda: data_service.register(tf.data.Dataset.range(1), "h:1", sharding="file"), "starts with files"),
+        (lambda: data_service.distribute(part_of_rank(), "h:1"), "the dataset comes from tfdist.shard"),
+        (lambda: data_service.register(part_of_rank().batch(2), "h:1"), "the dataset comes from tfdist.shard"),
+        (lambda: data_service.distribute(part_of_rank(), "h:1", sharding="off", job_name="a"), "and job_name='a'"),
     ],
 )
 def test_bad_setting_says_what_is_expected(make, text):

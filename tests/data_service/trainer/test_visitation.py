@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import data_service
-from tfdist.data_service import combine, distribute, from_id, register, visitation
+from tfdist.data_service import combine, distribute, from_id, measure_wait, register, visitation
 from tfdist.data_service.trainer import watch
 from tfdist.data_service.trainer.visitation import ended_since, log_faults, merged, newest_passes, report
 from tfdist.data_service.trainer.watch import Watch
@@ -101,6 +101,13 @@ def test_short_batches_of_each_worker_are_not_doubled(service_of_two, caplog):
     with caplog.at_level(logging.WARNING, "tfdist"):
         log_faults(ended_since(before))
     assert caplog.records == []
+
+
+def test_a_pass_is_known_behind_what_measures_the_wait(service):
+    distributed = distribute(tf.data.Dataset.range(9), service)
+    measured = measure_wait(distributed.prefetch(1))
+    assert len(list(measured)) == 9
+    assert visitation(measured) == visitation(distributed) and visitation(measured).seen == 9
 
 
 def test_missing_batch_is_reported_lost_with_other_causes():

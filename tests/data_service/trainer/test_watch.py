@@ -1,7 +1,9 @@
 """The two dataset ops: elements pass unchanged, waits end, ids are noted, errors keep their text."""
 
 import gc
+import itertools
 import time
+from collections import defaultdict
 
 import pytest
 import tensorflow as tf
@@ -104,6 +106,15 @@ def test_watches_are_found_through_what_stands_behind():
     assert list(watches_of(joined)) == [made, other]
     assert list(watches_of(tf.data.Dataset.range(1))) == []
     assert watches()[-2:] == (made, other)
+
+
+def test_names_are_alike_on_ranks_that_watch_more_besides(monkeypatch):
+    monkeypatch.setattr(watch, "_numbers", defaultdict(lambda: itertools.count(1)))
+    assert [watch.new_name(origin) for origin in ("h:1/own", "h:1/job", "h:1/job")] == [
+        "h:1/own#1",
+        "h:1/job#1",
+        "h:1/job#2",
+    ]
 
 
 def behind(dataset):

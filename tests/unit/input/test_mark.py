@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from tfdist import data_service
 from tfdist.input import mark
 
 numbers = tf.data.Dataset.range
@@ -62,6 +63,8 @@ KEEPING = {
     "in a structure": lambda d: ({"x": [d]}, None),
     "adapter of Keras": lambda d: TFDatasetAdapter(d.batch(2)),
     "distributed": distributed,
+    "measure_wait": data_service.measure_wait,
+    "measure_wait before others": lambda d: data_service.measure_wait(d).batch(2).prefetch(1),
 }
 LOSING = {
     "generator": lambda d, _: tf.data.Dataset.from_generator(lambda: iter(d), output_signature=d.element_spec),

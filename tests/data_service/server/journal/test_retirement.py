@@ -110,6 +110,28 @@ def test_it_is_remembered_across_a_restart_of_the_dispatcher(tmp_path, worker_of
         assert list(second.status().leaving) == [worker.address]
 
 
+def test_what_could_not_be_written_is_written_later(dispatcher, tmp_path, monkeypatch):
+    caretaker, tries = Caretaker(dispatcher.address, tmp_path), []
+    caretaker.stop()
+    write = retirement.write_atomically
+
+    def write_at_last(*given):
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("no space")
+        write(*given)
+
+    monkeypatch.setattr(retirement, "write_atomically", write_at_last)
+    gone = Server("127.0.0.1:7010", "drained", None)
+    found = Survey(dispatcher.address, Server(dispatcher.address, "ready", None), (gone,))
+    monkeypatch.setattr(retirement, "leaving_after", lambda before, workers: {gone.address: 1.0})
+    with pytest.raises(OSError, match="no space"):
+        caretaker._look(found)
+    assert caretaker.leaving == {}
+    caretaker._look(found)
+    assert json.loads((tmp_path / LEAVING_FILE).read_text()) == caretaker.leaving == {gone.address: 1.0}
+
+
 def test_a_broken_memory_is_named(tmp_path):
     (tmp_path / LEAVING_FILE).write_text("{")
     with pytest.raises(ConfigError, match=f"{LEAVING_FILE} cannot be read"):
