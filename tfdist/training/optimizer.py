@@ -149,9 +149,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0913 -- name and signature are Horov
     )
     copy = _copy(optimizer, name)
     _accumulate(copy, backward_passes_per_step)
-    _install(copy, reduction)
+    distribution = _install(copy, reduction)
     if not average_aggregated_gradients:
-        sum_accumulated(copy)
+        distribution.factor = float(backward_passes_per_step)
     return copy
 
 
