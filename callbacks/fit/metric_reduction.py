@@ -112,8 +112,10 @@ def average_others(logs: dict[str, Any], known: Collection[str]) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    found = np.asarray(value)
-    return found.ndim == 0 and found.dtype.kind in "fiu"
+    """Whether it is a single one, of Python or with a dtype."""
+    if hasattr(value, "shape"):
+        return not tuple(value.shape) and np.asarray(value).dtype.kind in "fiu"
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_repeated(reports: Sequence[_Report]) -> bool:

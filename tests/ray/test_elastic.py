@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import time
 
 import cloudpickle
 import functions_of_ranks
@@ -95,30 +94,18 @@ def test_errors_of_all_ranks():
     executor.shutdown()
 
 
-@pytest.mark.parametrize("when", ["it runs", "it waits for room"])
-def test_shutdown_during_a_call(nodes, tmp_path, wait_until, when):
-    runs = when == "it runs"
-    executor, errors = tfdist.ray.RayExecutor(min_workers=2 if runs else 9, max_workers=2 if runs else 9), []
+def test_shutdown_during_a_call(nodes, tmp_path, error_of_shutdown):
+    executor = tfdist.ray.RayExecutor(min_workers=2)
     executor.start()
+    said = error_of_shutdown(executor, lambda: len(list(tmp_path.iterdir())) == 2, "both ranks")
+    assert said == "tfdist.ray.RayExecutor: wait did not end, because it was shut down."
 
-    def call():
-        try:
-            executor.run(functions_of_ranks.wait, args=(str(tmp_path),))
-        except RankError as error:
-            errors.append(str(error))
 
-    thread = threading.Thread(target=call)
-    thread.start()
-    if runs:
-        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, seconds=60, what="both ranks")
-    else:
-        wait_until(lambda: executor._job._calls, seconds=60, what="the call")
-    begin = time.monotonic()
-    executor.shutdown()
-    assert not thread.is_alive() or not thread.join(1)
-    assert time.monotonic() - begin < 10
-    said = "wait did not end, because it was shut down." if runs else "it was shut down while it waited for room"
-    assert errors == [f"tfdist.ray.RayExecutor: {said}"]
+def test_shutdown_during_a_wait_for_room(nodes, error_of_shutdown):
+    executor = tfdist.ray.RayExecutor(min_workers=9)
+    executor.start()
+    said = error_of_shutdown(executor, lambda: executor._job._calls, "the call")
+    assert said == "tfdist.ray.RayExecutor: it was shut down while it waited for room"
 
 
 def test_values_for_callbacks_wait_on_the_node_of_the_driver(nodes):

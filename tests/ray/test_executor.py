@@ -333,23 +333,9 @@ def test_an_executor_that_nobody_has_gives_its_room_back(started):
     assert started(num_workers=2).run(len, args=([],)) == [0, 0]
 
 
-def test_shutdown_during_a_call(started, tmp_path, wait_until):
-    executor, errors = started(num_workers=2), []
-
-    def call():
-        try:
-            executor.run(functions_of_ranks.wait, args=(str(tmp_path),))
-        except RankError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, seconds=60, what="both ranks")
-    begin = time.monotonic()
-    executor.shutdown()
-    thread.join(10)
-    assert time.monotonic() - begin < 10
-    assert errors == ["tfdist.ray.RayExecutor: wait did not end, because it was shut down."]
+def test_shutdown_during_a_call(started, tmp_path, error_of_shutdown):
+    said = error_of_shutdown(started(num_workers=2), lambda: len(list(tmp_path.iterdir())) == 2, "both ranks")
+    assert said == "tfdist.ray.RayExecutor: wait did not end, because it was shut down."
 
 
 def test_many_values_are_logged_without_a_trace(started, capfd):

@@ -139,6 +139,9 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
     @functools.wraps(method)
     def call(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         name, steps = method.__name__, kwargs.get(steps_name)
+        if name == "fit" and "validation_data" in kwargs:
+            given = kwargs["validation_data"], "validation_steps", kwargs.get("validation_steps")
+            kwargs["validation_data"] = _long_enough(*given)
         if name == "fit" and steps is not None and _are_arrays(x):
             return _fit_arrays(method, self, x, *args, **kwargs)
         length = _length(x)
@@ -148,9 +151,6 @@ def _with_repeated_data(method: Callable[..., Any], steps_name: str) -> Callable
             x = _forever(x, shuffles=bool(kwargs.pop("shuffle", True)))
         elif name != "fit":
             x = _long_enough(x, steps_name, steps)
-        if name == "fit" and "validation_data" in kwargs:
-            data, steps = kwargs["validation_data"], kwargs.get("validation_steps")
-            kwargs["validation_data"] = _long_enough(data, "validation_steps", steps)
         return method(self, x, *args, **kwargs)
 
     return call

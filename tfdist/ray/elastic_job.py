@@ -46,9 +46,9 @@ class ElasticJob:
         finally:
             del self._calls[threading.get_ident()]
             ended.set()
+        if launcher.results is None and self._closed.is_set():
+            raise RankError(f"{CALLER}: {name} did not end, because it was shut down.") from launcher.error
         if launcher.error is not None:
-            if self._closed.is_set():
-                raise RankError(f"{CALLER}: {name} did not end, because it was shut down.") from launcher.error
             raise launcher.error
         assert launcher.results is not None, CALLER
         return launcher.results

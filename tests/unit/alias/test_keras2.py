@@ -164,8 +164,11 @@ def test_data_begins_again_in_evaluation_and_prediction(translated, caplog):
     trained.compile("sgd", "mse")
     data, seen = Passes(), []
     count = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: seen.append(batch))
-    trained.fit(X, Y, verbose=0, epochs=2, validation_data=data, validation_steps=5, callbacks=[count])
-    assert seen == [0, 1, 2, 3, 4] * 2
+    for steps in (None, 3):  # of epochs on arrays, which begin again too
+        seen.clear()
+        options = {"validation_data": data, "validation_steps": 5, "callbacks": [count]}
+        trained.fit(X, Y, verbose=0, epochs=2, batch_size=2, steps_per_epoch=steps, **options)
+        assert seen == [0, 1, 2, 3, 4] * 2
     fresh = model()
     fresh.compile("sgd", "mse")
     assert fresh.predict_generator(Passes(), steps=7, verbose=0).flatten().tolist() == [0, 3, 6, 0, 3, 6, 0]
