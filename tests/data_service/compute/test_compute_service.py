@@ -172,6 +172,20 @@ def test_each_dispatcher_has_workers_of_its_own(start: Start) -> None:
         assert len(data_service.survey(address).workers) == 2
 
 
+def test_the_last_survey_has_its_time_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the milliseconds before the deadline a worker that is ready could not say so."""
+    given: list[float] = []
+
+    def shake_hands(dispatcher: str, seconds: float) -> Any:
+        given.append(seconds)
+        return data_service.survey(dispatcher)
+
+    monkeypatch.setattr(compute_service, "shake_hands", shake_hands)
+    with pytest.raises(PeerLostError, match=r"did not have 2 ready workers within 0\.5 s; it has: \S+ ready\."):
+        enter(dataclasses.replace(job.config, workers_per_dispatcher=2, timeout=0.5), 0)
+    assert min(given) >= 2
+
+
 def enter(config: TfDataServiceConfig, rank: int) -> None:
     with tf_data_service(config, rank):
         pass

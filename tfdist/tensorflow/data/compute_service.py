@@ -43,6 +43,8 @@ __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "
 SIDES = ("compute", "training")
 _TIMEOUT_S = 60
 _POLL_S = 0.2
+# What a survey gets at least, also the last one: in less, workers that are ready would be shown as unknown.
+_SURVEY_S = 4.0
 _STOP_S = 3.0
 _SMALLEST_KEY_BYTES, _LARGEST_FILE_BYTES = 16, 1 << 20
 
@@ -324,7 +326,7 @@ def _own_host(client: ComputeClient) -> str:
 def _wait_for_workers(dispatcher: str, number: int, deadline: float, timeout_s: float) -> None:
     """Asks the dispatcher itself, so that workers of other dispatchers are never counted."""
     while True:
-        found = shake_hands(dispatcher, deadline - time.monotonic()).workers
+        found = shake_hands(dispatcher, max(_SURVEY_S, deadline - time.monotonic())).workers
         if sum(worker.state == READY for worker in found) >= number:
             return
         if time.monotonic() >= deadline:
