@@ -19,8 +19,6 @@ namespace {
 // The first NCCL that lets ranks share a GPU where NCCL_MULTI_RANK_GPU_ENABLE asks for it.
 constexpr int kFirstNcclWithSharedGpu = 23000;
 
-constexpr double kJoinSeconds = 30;
-
 std::unique_ptr<NcclApi> OpenNccl(const Libraries& libraries) {
   std::unique_ptr<NcclApi> nccl;
   const tfdist::Status status = LoadNccl(libraries.nccl, &nccl);
@@ -41,8 +39,8 @@ Rank::Rank(const RankContext& self, const Libraries& libraries, NcclApi* nccl)
 void Rank::Meet() const { EXPECT_EQ(self_.engine->Barrier("meet").message(), ""); }
 
 void Rank::Open() {
-  Require(NcclRanks::Open(nccl_, "GPU 0: " + gpu_.facts().name, kJoinSeconds, self_.communicator,
-                          &wait_, &ranks_));
+  Require(NcclRanks::Open(nccl_, "GPU 0: " + gpu_.facts().name, config_, self_.communicator, &wait_,
+                          &ranks_));
   KernelCache kernels(gpu_.compiler(), "");
   Require(DeviceCollective::Open(gpu_.driver(), gpu_.facts(), &kernels,
                                  self_.communicator->topology(), &collective_));
