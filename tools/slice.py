@@ -64,7 +64,8 @@ SLICES = (
     Slice("data-service", 3, r"data_service/|tests/data_service/|benchmarks/data_service"),
     Slice("docs", 9, rf"{_PAGES}|callbacks/rank_zero|tfdist/command/"),
     Slice("examples", 12, r"examples/|tests/examples/|tfdist/(alias|keras|tensorflow|system/program|launch/command)"),
-    Slice("gpu-kernels", 4, r"tfdist/csrc/(cuda|tf)/|tests/(gpu|xla)/"),
+    # tests/gpu/run compiles the engine and the teams of tests/cpp.
+    Slice("gpu-kernels", 4, r"tfdist/csrc/|tests/(gpu|xla)/|tests/cpp/\w+\."),
     Slice("engine", 10, r"tfdist/csrc/|tests/cpp/"),
     Slice("slurm", 3, r"tfdist/launch/|tests/launch/(slurm_cluster|test_slurm\w*)\.py|examples/jobs/elastic"),
     Slice("images", 15, r"docker/|compose/|tests/compose/|tfdist/(launch|command/image)/|setup\.py"),

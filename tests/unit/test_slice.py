@@ -26,9 +26,10 @@ PASSED = "...\n======== 3 passed in 65.00s (0:01:05) ========\n"
     [
         ("CHANGELOG.md", []),
         ("docs/elastic.md", ["docs"]),
-        ("tfdist/csrc/core/engine/engine.cc", ["ranks", "elastic", "engine", "torch"]),
+        ("tfdist/csrc/core/engine/engine.cc", ["ranks", "elastic", "gpu-kernels", "engine", "torch"]),
         ("tfdist/training/optimizer.py", ["ranks", "elastic", "tf-matrix"]),
         ("tests/cpp/core/engine/test_world.cc", ["engine"]),
+        ("tests/cpp/rank_team.cc", ["gpu-kernels", "engine"]),
         ("tfdist/launch/host/host.py", ["elastic", "hosts", "launch", "slurm", "images", "no-mpi"]),
         ("docker/Dockerfile", ["images", "cuda-image"]),
     ],
